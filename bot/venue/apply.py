@@ -450,7 +450,7 @@ def _settled(handle: Callable[[State, Any], Any]) -> Callable[[State, Any], Any]
 
 def _sent(state: State, account: VenueAccount, act: Callable[..., Any], *given: Any) -> Any:
     """What a caller asks of an account at an exchange, and what its orders and its protection need after it."""
-    if (refused := link_state.refuse_sending(account)) is not None:
+    if (refused := exchange_entries.refuse_sending(account)) is not None:
         return refused
     answer = act(state, account, *given)
     exchange_entries.settle(state, account)
@@ -504,7 +504,7 @@ def _cancel_coin(state: State, command: c.CancelCoin) -> Any:
 
 def _arm_guardian(state: State, command: c.ArmGuardian) -> Any:
     account = state.accounts[command.account]
-    if account.exchange is not None and (refused := link_state.refuse_guardian(account, command.spec)) is not None:
+    if account.exchange is not None and (refused := exchange_entries.refuse_watched(account)) is not None:
         return refused
     plan = None if command.plan is None else plans.shown(state, account, command.plan, command.spec.order)
     if isinstance(plan, Refusal):
@@ -519,7 +519,7 @@ def _kill(state: State, command: c.Kill) -> Any:
     account = state.accounts[command.account]
     if account.exchange is None:
         return guardian_commands.kill(state, account, command)
-    if (refused := link_state.refuse_watched(account)) is not None:
+    if (refused := exchange_entries.refuse_watched(account)) is not None:
         return refused
     first = account.exchange.action_nonce
     killed = guardian_commands.kill(state, account, command)
@@ -582,9 +582,9 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.ClosePosition: _close_position,
     c.CancelOrder: _cancel_order,
     c.CancelCoin: _cancel_coin,
-    c.ArmGuardian: _arm_guardian,
+    c.ArmGuardian: _settled(_arm_guardian),
     c.Kill: _settled(_kill),
-    c.DisarmGuardian: _disarm_guardian,
+    c.DisarmGuardian: _settled(_disarm_guardian),
     c.Heartbeat: _heartbeat,
     c.AdoptExchangeAccount: _adopt_exchange_account,
     c.BookExecution: _settled(_book_execution),

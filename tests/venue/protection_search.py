@@ -7,17 +7,27 @@ fills in their order but everything else in any order. Somebody trades by hand b
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from bot.model.events import GuardianMoved, OrderChanged
 from bot.venue.exchange.action_lifecycle import PATIENCE_MS
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
 from bot.venue.model.record import changed_actions
-from bot.venue.model.state import LegSpec, OrderSpec, ReportedExecution, ReportedOrder, VenueAction
-from bot.venue.orders import exchange_actions, protection_orders
+from bot.venue.model.state import (
+    GuardianSpec,
+    LegSpec,
+    OrderSpec,
+    ReportedExecution,
+    ReportedOrder,
+    VenueAction,
+    guardian_id,
+)
+from bot.venue.orders import exchange_actions, exchange_levels, protection_orders
 from bot.venue.orders.exchange_actions import ActionsSent
+from bot.venue.protection import protection
 from tests.venue.exchange_worlds import NAME, Follower, adopt
 
 AGENT = "0x" + "b2" * 20
@@ -25,6 +35,7 @@ LOT = E8 // 100
 # more than any session needs
 ACTIONS_MAX = 150
 STOP_PX, TARGET_PX, PX = 95_000 * E8, 110_000 * E8, 100_000 * E8
+TRAIL = GuardianSpec("trailing_stop", trail_pct=2 * E8)
 
 
 @dataclass
@@ -35,6 +46,7 @@ class There:
     kind: str
     size: int
     order_id: str
+    px: int = 0
     left: int = 0
     is_live: bool = True
     children: tuple[str, ...] = ()
@@ -46,6 +58,8 @@ class SmallExchange:
 
     random: Random
     position: int = 0
+    # its price, which the venue sees before or after it
+    px: int = PX
     orders: dict[str, There] = field(default_factory=dict)
     answers: dict[int, c.SeeAction] = field(default_factory=dict)
     fills: list[ReportedExecution] = field(default_factory=list)
@@ -64,6 +78,9 @@ class SmallExchange:
     def stops(self) -> list[There]:
         return [order for order in self.orders.values() if order.kind == "stop_loss" and order.is_live]
 
+    def nearest_stop(self) -> int:
+        return max((order.px for order in self.stops()), default=0)
+
     def fill(self, at_ms: int, name: str | None, order_id: str, buy: int, size: int) -> None:
         number = self.number()
         self.fills.append(
@@ -72,11 +89,7 @@ class SmallExchange:
         self.position += buy * size
         if not self.position:
             for order in list(self.orders.values()):
-                if (
-                    order.is_live
-                    and order.kind in protection_orders.KINDS
-                    and not (self.keeps_alone and not order.size)
-                ):
+                if order.is_live and order.kind in exchange_levels.KINDS and not (self.keeps_alone and not order.size):
                     self.end(order, "reduce_only", at_ms)
 
     def end(self, order: There, reason: str | None, at_ms: int) -> None:
@@ -118,11 +131,13 @@ class SmallExchange:
         (name,) = action.protections
         if (not self.position and not self.keeps_alone) or self.random.random() < 0.1:
             return _refused(answer, "trade_failed")
-        kind = follower_orders(follower)[name].kind
+        kind, px = follower_orders(follower)[name].kind, follower_orders(follower)[name].px
+        if (self.px <= px) if kind == "stop_loss" else (self.px >= px):
+            return _refused(answer, protection_orders.PASSED)
         if self.replaces:
             for order in [o for o in self.orders.values() if o.kind == kind and not o.size]:
                 self.end(order, "user", at_ms)
-        self.orders[name] = There(name, kind, 0, str(self.number()))
+        self.orders[name] = There(name, kind, 0, str(self.number()), px)
         answer.protections = ((name, "there"),)
         return answer
 
@@ -138,11 +153,11 @@ class SmallExchange:
         answer.filled, answer.order_id = filled, order_id
         children = []
         for child in action.protections:
-            kind = follower_orders(follower)[child].kind
-            self.orders[child] = There(child, kind, action.size, str(self.number()), is_live=False)
+            told = follower_orders(follower)[child]
+            self.orders[child] = There(child, told.kind, action.size, str(self.number()), told.px, is_live=False)
             children.append((child, "there"))
         answer.protections = tuple(children)
-        there = There(name, "limit", action.size, order_id, action.size, children=action.protections)
+        there = There(name, "limit", action.size, order_id, left=action.size, children=action.protections)
         self.orders[name] = there
         self._fill_entry(there, order.buy, filled, at_ms)
         if order.kind != "limit" and there.left:
@@ -168,10 +183,19 @@ class SmallExchange:
 
     def fire(self, at_ms: int) -> None:
         """A stop or target fires, whole or in part."""
-        live = [o for o in self.orders.values() if o.is_live and o.kind in protection_orders.KINDS]
+        live = [o for o in self.orders.values() if o.is_live and o.kind in exchange_levels.KINDS]
         if not live or self.position <= 0:
             return
-        order = self.random.choice(live)
+        self._fire(self.random.choice(live), at_ms)
+
+    def move(self, px: int, at_ms: int) -> None:
+        """A new price, which fires what it passes."""
+        self.px = px
+        for order in [o for o in self.stops() if o.px >= px]:
+            if self.position > 0 and order.name in self.orders:
+                self._fire(order, at_ms)
+
+    def _fire(self, order: There, at_ms: int) -> None:
         size = min(order.size or self.position, self.position)
         part = self.random.choice((size, size, max(LOT, size // 2 // LOT * LOT)))
         self.end(order, None, at_ms)
@@ -209,12 +233,17 @@ class World:
         self.faults: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
         self.requests = 0
+        # how often each guardian has fired
+        self.fires: Counter[str] = Counter()
+        # since when the stop of now is wanted
+        self.wanted_ms = 0
 
     # ── Steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, steps: int = 60) -> World:
         weights = {"wait": 6, "enter": 2, "perform": 8, "answer": 6, "fill": 6, "end": 4, "list": 2}
         weights |= {"resting": 2, "fire": 1, "hand": 1, "close": 1, "cancel": 1, "reach": 1}
+        weights |= {"arm": 2, "disarm": 1, "move": 3}
         for _ in range(steps):
             getattr(self, f"_{self.random.choices(list(weights), list(weights.values()))[0]}")()
             self._check()
@@ -222,7 +251,14 @@ class World:
         return self
 
     def take(self, command: c.Command) -> Any:
+        before = self._step_px()
         (applied,) = self.follower.take(command)
+        if isinstance(command, c.ArmGuardian):
+            self.wanted_ms = self.follower.now_ms
+        is_held = "BTC" in self.follower.account.positions
+        if is_held and exchange_levels.wanted(self.follower.account, "BTC", "stop_loss") is None:
+            self.wanted_ms = self.follower.now_ms + 1
+        self._check_trails(applied.events, before, is_caller=isinstance(command, c.DisarmGuardian))
         changed_actions(self.follower.state)
         asked = exchange_actions.known(self.follower.account).actions
         assert len(asked) < ACTIONS_MAX, "it asks without an end"
@@ -243,8 +279,9 @@ class World:
             acknowledge_leverage_change=True,
             type="limit" if is_limit else "market",
             limit_px=99_000 * E8 if is_limit else None,
-            stop=LegSpec(px=self.random.choice((STOP_PX, 96_000 * E8))),
-            target=LegSpec(px=TARGET_PX),
+            stop=LegSpec(px=self.random.choice((STOP_PX, 96_000 * E8))) if self.random.random() < 0.7 else None,
+            target=LegSpec(px=TARGET_PX) if self.random.random() < 0.7 else None,
+            guardians=self.random.choice(((), (TRAIL,))),
             require_protection=True,
         )
         answer = self.take(c.PlaceOrder(NAME, spec, idempotency_key=f"k{self.requests}"))
@@ -258,18 +295,31 @@ class World:
             self._do(self.random.choice(open_now))
 
     def _do(self, action: VenueAction) -> None:
-        cancels = [name for name in action.protections if action.kind == "cancel"]
-        was_bare = self._is_bare()
+        held = self.follower.account.positions.get("BTC")
+        # What a caller has canceled before it armed another stop goes, and what the last position has left.
+        is_late = action.made_ms < self.wanted_ms
+        is_left = held is not None and action.made_ms < held.opened_ms
+        known = exchange_actions.known(self.follower.account).protection_orders
+        judged = [] if is_late or action.kind != "cancel" else action.protections
+        cancels = [name for name in judged if not is_left or (name in known and known[name].size)]
+        was_bare, nearest = self._is_bare(), self.exchange.nearest_stop()
         self.exchange.perform(self.follower, action, self.follower.now_ms)
         if cancels and self._is_bare() and not was_bare:
             self.faults["a cancel of ours took the last stop"] += 1
+        level = exchange_levels.wanted(self.follower.account, "BTC", "stop_loss")
+        is_judged = cancels and level is not None and self.exchange.position > 0 and not self.exchange.fills
+        if is_judged and not self._is_leaving() and self.exchange.nearest_stop() < min(nearest, level.px):
+            self.faults["a cancel of ours loosened the stop"] += 1
+
+    def _is_leaving(self) -> bool:
+        """True while a level that was reached, at the exchange or here, closes the position."""
+        is_fired = exchange_actions.known(self.follower.account).protections["BTC"].fired is not None
+        return is_fired or protection_orders.phase(self.follower.account, "BTC", "stop_loss") == "firing"
 
     def _is_bare(self) -> bool:
         """True if a position whose fills are booked has no stop at the exchange, and one is wanted."""
-        level = protection_orders.own(self.follower.account, "BTC", "stop_loss")
-        if protection_orders.phase(self.follower.account, "BTC", "stop_loss") == "firing":
-            return False
-        is_wanted = level is not None and level.reason is None and not self.exchange.fills
+        level = exchange_levels.wanted(self.follower.account, "BTC", "stop_loss")
+        is_wanted = level is not None and not self.exchange.fills and not self._is_leaving()
         return is_wanted and self.exchange.position > 0 and not self.exchange.stops()
 
     def _answer(self) -> None:
@@ -299,7 +349,7 @@ class World:
         for order in list(self.exchange.orders.values()):
             if order.is_live:
                 kind = order.kind
-                px = {"stop_loss": STOP_PX, "take_profit": TARGET_PX, "limit": 99_000 * E8}[kind]
+                px = 99_000 * E8 if kind == "limit" else order.px
                 trigger = None if kind == "limit" else px
                 buy, reduces = (1, False) if kind == "limit" else (-1, True)
                 size = order.left or order.size
@@ -324,6 +374,26 @@ class World:
         if self.random.random() < 0.3:
             self.take(c.CancelCoin(NAME, "BTC"))
 
+    def _arm(self) -> None:
+        self.take(c.ArmGuardian(NAME, replace(TRAIL, coin="BTC", trail_pct=self.random.choice((1, 2, 4)) * E8)))
+
+    def _disarm(self) -> None:
+        armed = list(self.follower.account.guardians.values())
+        if armed:
+            self.take(c.DisarmGuardian(NAME, guardian_id(self.follower.account, self.random.choice(armed).number)))
+
+    def _move(self) -> None:
+        """A few prices, which the exchange or the venue sees first."""
+        for _ in range(self.random.choice((1, 3))):
+            change = self.random.choice((-300, -50, 20, 100, 400, 900))
+            px = min(max(self.exchange.px + change * E8, 97_000 * E8), 108_000 * E8)
+            is_first = self.random.random() < 0.5
+            if is_first:
+                self.exchange.move(px, self.follower.now_ms)
+            self.take(c.PricePoint("BTC", px, step=0))
+            if not is_first:
+                self.exchange.move(px, self.follower.now_ms)
+
     def _reach(self) -> None:
         px = self.random.choice((94_900 * E8, 99_000 * E8, 110_100 * E8, PX))
         self.take(c.SetQuotes((("BTC", PX, PX, PX),)))
@@ -332,9 +402,29 @@ class World:
 
     # ── Promises ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _step_px(self) -> tuple[int | None, int]:
+        """Where the stop stands for the trailing stops, and how many there are."""
+        watched = exchange_actions.known(self.follower.account).protections.get("BTC")
+        return None if watched is None else watched.step_px, len(exchange_levels.trails(self.follower.account, "BTC"))
+
+    def _check_trails(self, events: list[Any], before: tuple[int | None, int], *, is_caller: bool) -> None:
+        fired = [event for event in events if isinstance(event, GuardianMoved) and event.subtype == "fired"]
+        self.fires.update(event.guardian for event in fired)
+        self.seen["trailing stops fired"] += len(fired)
+        if any(count > 1 for count in self.fires.values()):
+            self.faults["a guardian has fired twice"] += 1
+        (old_px, old_count), (px, count) = before, self._step_px()
+        if old_px is None or px is None or is_caller or count < old_count:
+            return
+        self.seen["steps"] += px > old_px
+        if px < old_px and not any(isinstance(event, OrderChanged) for event in events):
+            asked = [o for o in exchange_levels.placed(self.follower.account, "BTC", "stop_loss") if o.px == old_px]
+            if any(order.status == "there" for order in asked):
+                self.faults["a step has loosened the stop"] += 1
+
     def _check(self) -> None:
         for coin in exchange_actions.known(self.follower.account).protections:
-            for kind in protection_orders.KINDS:
+            for kind in exchange_levels.KINDS:
                 self.seen[str(protection_orders.phase(self.follower.account, coin, kind))] += 1
         if any(count > 1 for count in self.exchange.entries.values()):
             self.faults["an entry was performed twice"] += 1
@@ -365,12 +455,18 @@ class World:
         held = account.positions.get("BTC")
         if (0 if held is None else held.side * held.size) != exchange.position:
             self.faults["the books differ"] += 1
-        for kind in protection_orders.KINDS:
-            level = protection_orders.own(account, "BTC", kind)
+        for kind in exchange_levels.KINDS:
+            level = exchange_levels.wanted(account, "BTC", kind)
             live = [order for order in exchange.orders.values() if order.kind == kind and order.is_live]
+            is_leaving = bool(protection.working_exits(account, self.follower.state.markets["BTC"]))
             wanted = 1 if held is not None and level is not None else 0
-            if len(live) != wanted:
+            if len(live) < wanted or (len(live) > wanted and not is_leaving):
                 self.faults[f"{len(live)} of {kind} stand, {wanted} is wanted"] += 1
+            if wanted and level is not None and not is_leaving and any(order.px != level.px for order in live):
+                self.faults[f"{kind} stands elsewhere"] += 1
+        is_fired = held is not None and exchange_actions.known(account).protections["BTC"].fired is not None
+        if is_fired and not is_leaving:
+            self.faults["a trailing stop has fired and its position is open"] += 1
         if self._undecided():
             self.faults["an action is never over"] += 1
 

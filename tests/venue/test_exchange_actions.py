@@ -244,22 +244,6 @@ def test_a_close_that_cannot_be_sent_is_refused_and_makes_nothing(
     assert actions(follower) == {} and follower.account.trades == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        c.ArmGuardian(NAME, GuardianSpec("account_drawdown", max_loss_pct=E8, action="flatten")),
-        c.ArmGuardian(NAME, GuardianSpec("trailing_stop", coin="BTC", trail_pct=E8)),
-    ],
-    ids=lambda command: type(command).__name__,
-)
-def test_a_guardian_whose_effect_is_not_sent_to_an_exchange_is_refused(command: c.Command) -> None:
-    follower = trading()
-    (applied,) = follower.take(command)
-    assert isinstance(applied.answer, Refusal) and applied.answer.code == "service_unavailable"
-    assert applied.answer.details == {"reason": "not_at_exchange"}
-    assert "is not sent to an exchange by this version" in applied.answer.message
-
-
 # ── Cancel ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

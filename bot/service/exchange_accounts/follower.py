@@ -31,7 +31,7 @@ from bot.venue.exchange import reports as venue_reports
 from bot.venue.exchange.order_reports import VENUE
 from bot.venue.model import commands as c
 from bot.venue.model.state import ExchangePosition, VenueAccount
-from bot.venue.orders import exchange_actions
+from bot.venue.orders import exchange_actions, exchange_levels
 
 WAIT_FIRST_SECONDS: Final = 1.0
 WAIT_MAX_SECONDS: Final = 60.0
@@ -81,7 +81,7 @@ class ExchangeFollower:
         account = self.account
         known = None if account is None else account.exchange
         if account is not None and known is not None and known.signer and self.followed.agent_key_file is None:
-            self._machine.run(c.SeeAgent(account.id, None, known.clock_difference_ms))
+            self._machine.run(c.SeeAgent(account.id, None, known.clock_difference_ms, known.actions_left))
         self._set_cap()
         self._see_away("the service has started and the link has told nothing yet")
 
@@ -138,7 +138,7 @@ class ExchangeFollower:
             self.link_changed()
 
     def _see_agent(self) -> None:
-        """Note which agent may act, and how far the exchange's clock is from ours."""
+        """Note which agent may act, how far the exchange's clock is from ours, and what is left of the budget."""
         account, health = self.account, self.health
         if account is None or account.exchange is None or health is None:
             return
@@ -147,9 +147,11 @@ class ExchangeFollower:
             # Nothing is sent before it is known: an action has the instant of its expiry by the exchange's clock.
             return
         is_moved = abs(difference_ms - known.clock_difference_ms) > DIFFERENCE_MIN_MS
-        if is_moved or known.signer != health.signer:
+        left = health.actions_left
+        is_other = exchange_levels.steps_a_minute(left) != exchange_levels.steps_a_minute(known.actions_left)
+        if is_moved or is_other or known.signer != health.signer:
             self._machine.catch_up()
-            self._machine.run(c.SeeAgent(account.id, health.signer, difference_ms))
+            self._machine.run(c.SeeAgent(account.id, health.signer, difference_ms, left))
 
     def symbol(self, coin: str) -> str:
         """The name that the exchange has for a coin of this service."""

@@ -44,6 +44,7 @@ NOT_PERFORMED: Final = "trade_failed"
 def see_agent(state: State, command: SeeAgent) -> None:
     _, exchange = followed(state, command.account)
     exchange.signer, exchange.clock_difference_ms = command.signer, command.clock_difference_ms
+    exchange.actions_left = command.actions_left
 
 
 def see(state: State, command: SeeAction) -> None:

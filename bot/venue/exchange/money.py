@@ -53,6 +53,7 @@ def fund(state: State, command: BookFunding) -> None:
         command.at_ms,
     )
     emit(state, account, paid)
+    ledger.rewatch_floor(state, account)
 
 
 def transfer(state: State, command: BookTransfer) -> None:
@@ -81,6 +82,7 @@ def move(state: State, account: VenueAccount, kind: str, amount: int, at_ms: int
     )
     emit(state, account, moved)
     nav.write(account, state)
+    ledger.rewatch_floor(state, account)
 
 
 def fresh_margins(account: VenueAccount, told: tuple[ExchangePosition, ...]) -> tuple[ExchangePosition, ...]:

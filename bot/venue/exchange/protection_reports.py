@@ -20,7 +20,7 @@ from bot.venue.model.state import (
     oid_text,
     side_name,
 )
-from bot.venue.orders import exchange_actions, order_fills, protection_orders
+from bot.venue.orders import exchange_actions, exchange_levels, exits, order_fills, protection_orders
 from bot.venue.prices import index
 from bot.venue.protection import protection
 from bot.venue.storage import pages
@@ -107,12 +107,14 @@ def book_fill(
     """A stop or target has filled. The first fill tells that it was triggered; the whole exit ends the level."""
     market, position = state.markets[fill.coin], account.positions.get(fill.coin)
     protection_orders.begin(account, fill.coin)
-    level = protection_orders.own(account, fill.coin, protecting.kind)
+    level = exchange_levels.own(account, fill.coin, protecting.kind)
+    if guardian := _fired_trail(state, account, protecting, level):
+        level = None
     order = level if level is not None else _stray(state, account, protecting, fill)
     protecting.status, protecting.fired_ms = "fired", state.now_ms
     size = fill.size if position is None else position.size
     order.size, order.filled = max(size, fill.size), 0
-    trade = _trade(state, account, protecting, order, fill)
+    trade = _trade(state, account, protecting, order, fill, guardian)
     is_whole = position is not None and fill.size >= position.size
     if level is not None and position is not None and is_whole:
         _end_levels(state, account, level)
@@ -120,6 +122,21 @@ def book_fill(
     order_fills.take_reported(state, account, market, order, trade, execution)
     trade.status = "done"
     order.filled = 0
+
+
+def _fired_trail(
+    state: State, account: VenueAccount, protecting: ProtectionOrder, level: VenueOrder | None
+) -> str | None:
+    """The trailing stop whose level has filled, which fires with the first fill; None if it is the bracket's stop."""
+    if protecting.kind != "stop_loss" or (level is not None and level.trigger_px == protecting.px):
+        return None
+    nearest = exchange_levels.levels(account, protecting.coin, protecting.kind)
+    trail = next((near.trail for near in nearest if near.trail is not None), None)
+    market, watched = state.markets[protecting.coin], exchange_actions.known(account).protections[protecting.coin]
+    if trail is not None and watched.fired is None:
+        protection_orders.fire_trail(state, account, market, trail)
+        exits.end_fired(state, account, market, trail, "trail", canceled=[], trades=1)
+    return None if watched.fired is None else watched.fired[0]
 
 
 def _stray(state: State, account: VenueAccount, protecting: ProtectionOrder, fill: ReportedExecution) -> VenueOrder:
@@ -139,10 +156,20 @@ def _stray(state: State, account: VenueAccount, protecting: ProtectionOrder, fil
 
 
 def _trade(
-    state: State, account: VenueAccount, protecting: ProtectionOrder, order: VenueOrder, fill: ReportedExecution
+    state: State,
+    account: VenueAccount,
+    protecting: ProtectionOrder,
+    order: VenueOrder,
+    fill: ReportedExecution,
+    guardian: str | None,
 ) -> VenueTrade:
     if protecting.trade is not None:
         return pages.trade_of(account, protecting.trade)
+    if guardian is not None:
+        reason = "guardian"
+        trade = open_trade(state, account, order, kind=reason, intent="close", guardian=guardian, reason=reason)
+        protecting.trade = trade.id
+        return trade
     trade = open_trade(state, account, order, kind=protecting.kind, intent="close")
     protecting.trade = trade.id
     told = (
@@ -172,7 +199,7 @@ def _end_levels(state: State, account: VenueAccount, level: VenueOrder) -> None:
         position.stop_oid = None
     elif position.target_oid == level.number:
         position.target_oid = None
-    for kind in protection_orders.KINDS:
-        other = protection_orders.own(account, level.coin, kind)
+    for kind in exchange_levels.KINDS:
+        other = exchange_levels.own(account, level.coin, kind)
         if other is not None:
             protection.drop_child(state, account, market, position, other, SIBLING)

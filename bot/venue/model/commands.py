@@ -574,11 +574,15 @@ class SetExposureCap:
 
 @dataclass(slots=True)
 class SeeAgent:
-    """Which agent may act for the account now; None: nothing can be sent. The exchange's clock less ours."""
+    """Which agent may act for the account now; None: nothing can be sent. The exchange's clock less ours.
+
+    `actions_left`: of the account's budget; None: not known.
+    """
 
     account: str
     signer: str | None
     clock_difference_ms: int
+    actions_left: int | None = None
 
 
 @dataclass(slots=True)

@@ -792,6 +792,11 @@ class PositionProtection:
     gone_ms: int = 0
     # when the venue exits by itself although an order of the exchange should do it
     exit_ms: int = 0
+    # Where the stop there stands for a trailing stop, and the instants of its steps in the last minute.
+    step_px: int | None = None
+    steps_ms: tuple[int, ...] = ()
+    # A trailing stop that has fired, and the side of the position that it closes.
+    fired: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -839,6 +844,8 @@ class ExchangeAccount:
     audit: ExchangeAudit | None = None
     # the most exposure that entries may lead to; None: no cap
     exposure_cap: int | None = None
+    # actions that are left of the account's budget; None: not known
+    actions_left: int | None = None
 
 
 @dataclass(slots=True)

@@ -10,20 +10,12 @@ from typing import Final
 
 from bot.errors import Refusal
 from bot.venue.model.record import emit_order, open_trade
-from bot.venue.model.state import (
-    GuardianSpec,
-    LegSpec,
-    OrderSpec,
-    State,
-    VenueAccount,
-    VenueMarket,
-    VenueOrder,
-    VenueTrade,
-)
-from bot.venue.orders import exchange_actions, protection_orders
+from bot.venue.model.state import LegSpec, OrderSpec, State, VenueAccount, VenueMarket, VenueOrder, VenueTrade
+from bot.venue.orders import exchange_actions, exchange_levels, protection_orders
 from bot.venue.orders.exchange_actions import ENTRY_RANK, EXIT_RANK, SENT, VOID, ActionsSent
 from bot.venue.orders.preview_draft import OrderPreview
 from bot.venue.prices import index
+from bot.venue.protection import guardians
 from bot.venue.storage import pages
 
 # An entry waits so long for a stop that follows the position that it adds to.
@@ -31,33 +23,40 @@ WHOLE_MS: Final = 8_000
 # Changes of leverage that are tried for one entry.
 LEVERAGE_TRIES: Final = 3
 NOT_SENT: Final = "service_unavailable"
-# Guardians whose effect is a kill: the exchange's account shrinks.
-GUARDIANS: Final = ("dead_man_switch", "kill_switch")
 NOT_AT_EXCHANGE: Final = "not_at_exchange"
+WATCHED_ONLY: Final = "watched_only"
 MAINNET: Final = "mainnet"
 IN_STEP: Final = "in_step"
 
 
-def refuse_guardian(spec: GuardianSpec) -> Refusal | None:
-    """The refusal of a guardian whose effect is not sent to an exchange."""
-    if spec.type in GUARDIANS:
+def refuse_watched(account: VenueAccount) -> Refusal | None:
+    """The refusal of everything that would send something to the exchange, for want of an agent's key."""
+    exchange = exchange_actions.known(account)
+    if exchange.signer is not None:
         return None
+    name = f"{exchange.exchange}:{exchange.network}"
     text = (
-        f"what a {spec.type} does is not sent to an exchange by this version; {' and '.join(GUARDIANS)} are, and so are"
-        " the stop and target of an order"
+        f"this account is watched only: it follows {account.address} at {name} without an agent's key, so nothing is"
+        " sent there; place, close and cancel on the exchange's own page, or give `agent_key`"
     )
-    return Refusal("service_unavailable", text, details={"reason": NOT_AT_EXCHANGE})
+    return Refusal("service_unavailable", text, details={"reason": WATCHED_ONLY})
+
+
+def refuse_sending(account: VenueAccount) -> Refusal | None:
+    """The refusal of a close or a cancel that cannot reach the exchange. A kill is taken also while it is away."""
+    exchange = exchange_actions.known(account)
+    if (refused := refuse_watched(account)) is not None or exchange.link != "away":
+        return refused
+    text = f"the exchange cannot be reached now: {exchange.link_reason}; nothing was sent, try again"
+    return Refusal("service_unavailable", text, fix={"action": "wait", "seconds": 5}, details={"reason": "away"})
 
 
 def refuse(account: VenueAccount, order: OrderSpec, preview: OrderPreview, key: str | None) -> Refusal | None:
     """The refusal of an order that this version does not send, or not now; None if it is sent."""
-    if refused := exchange_actions.refuse_known(account, key):
+    if refused := refuse_sending(account) or exchange_actions.refuse_known(account, key):
         return refused
     if not preview.opening:
         return exchange_actions.refuse_undecided(account, order.coin)
-    for inline in order.guardians:
-        if refused := refuse_guardian(inline):
-            return refused
     if preview.reduce:
         text = (
             "an order that closes a position and opens the opposite one is not sent to an exchange; close first, and"
@@ -73,7 +72,7 @@ def _refuse_now(account: VenueAccount) -> Refusal | None:
     if exchange.network == MAINNET and exchange.exposure_cap is None:
         text = (
             "entries are sent to the main network only with an exposure cap and the typed word: run bot exchange"
-            " connect CONFIG --network mainnet, which writes both; close, cancel, kill and a dead_man_switch are sent"
+            " connect CONFIG --network mainnet, which writes both; close, cancel, kill and guardians are sent"
         )
         return Refusal("service_unavailable", text, details={"reason": NOT_AT_EXCHANGE})
     if exchange.link != IN_STEP:
@@ -131,7 +130,7 @@ def advance(state: State, account: VenueAccount, order: VenueOrder) -> None:
     if last is None and (isolated := _new_mode(account, market, order)) is not None:
         exchange_actions.change_leverage(state, account, order, isolated=isolated)
         return
-    level = protection_orders.own(account, order.coin, "stop_loss")
+    level = exchange_levels.wanted(account, order.coin, "stop_loss")
     adds = not order.reduce_only and level is not None
     if adds and protection_orders.covering(account, order.coin, "stop_loss") is None:
         _wait_for_stop(state, account, order)
@@ -142,10 +141,20 @@ def advance(state: State, account: VenueAccount, order: VenueOrder) -> None:
         return
     rank = EXIT_RANK if order.reduce_only else ENTRY_RANK
     action = exchange_actions.place(state, account, order, order.size, rank)
-    for kind, leg in (("stop_loss", order.stop_leg), ("take_profit", order.target_leg)):
+    for kind, px in zip(exchange_levels.KINDS, _levels_of(market, order), strict=True):
         # Those of a position are replaced after the first fill.
-        if level is None and leg is not None and leg.px is not None:
-            exchange_actions.with_child(account, action, kind, order.side, leg.px)
+        if level is None and px is not None:
+            exchange_actions.with_child(account, action, kind, order.side, px)
+
+
+def _levels_of(market: VenueMarket, order: VenueOrder) -> tuple[int | None, int | None]:
+    """Stop and target that an entry takes along. That of a trailing stop counts from the price of now."""
+    stop_px = None if order.stop_leg is None else order.stop_leg.px
+    target_px = None if order.target_leg is None else order.target_leg.px
+    trail_px = guardians.coming_trail(order.guardians, order.side, order.limit_px or market.mid, None)
+    if stop_px is None and trail_px is not None:
+        stop_px = exchange_levels.aim(market, order.side, trail_px)
+    return stop_px, target_px
 
 
 def _new_mode(account: VenueAccount, market: VenueMarket, order: VenueOrder) -> bool | None:

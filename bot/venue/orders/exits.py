@@ -8,10 +8,23 @@ from __future__ import annotations
 from bot.venue.accounting.order_sizes import TRIGGER_SLIPPAGE_BPS, bound_of
 from bot.venue.model.numbers import BPS
 from bot.venue.model.record import emit_order, next_oid, open_trade
-from bot.venue.model.state import State, VenueAccount, VenueMarket, VenueOrder, VenuePosition, VenueTrade
+from bot.venue.model.state import (
+    State,
+    VenueAccount,
+    VenueGuardian,
+    VenueMarket,
+    VenueOrder,
+    VenuePosition,
+    VenueTrade,
+    guardian_id,
+    oid_text,
+    trade_id,
+)
 from bot.venue.orders import exchange_actions, order_fills
 from bot.venue.orders.exchange_actions import STOP_RANK
 from bot.venue.prices.book import walk
+from bot.venue.protection import protection
+from bot.venue.protection.protection import GuardianEffects, emit_guardian
 from bot.venue.storage import pages
 
 
@@ -72,6 +85,61 @@ def force_exit(
         )
     settle_exit(state, account, market, order, trade)
     return trade
+
+
+def count_fire(state: State, guardian: VenueGuardian) -> None:
+    guardian.fired_ms, guardian.fire_count = state.now_ms, guardian.fire_count + 1
+
+
+def unclosed(state: State, account: VenueAccount, position: VenuePosition) -> int:
+    """The part of a position that no working exit closes: what was added after those exits started."""
+    at_work = [o for o in protection.working_exits(account, state.markets[position.coin]) if o.kind == "close"]
+    return max(0, position.size - sum(order.size - order.filled for order in at_work))
+
+
+def end_fired(
+    state: State,
+    account: VenueAccount,
+    market: VenueMarket,
+    guardian: VenueGuardian,
+    reason: str,
+    *,
+    canceled: list[VenueOrder],
+    trades: int,
+) -> None:
+    """A guardian of a position fires, and ends. Its event names the orders that end and the trades that are next."""
+    del account.guardians[guardian.number]
+    guardian.deadline_ms = None
+    count_fire(state, guardian)
+    coming = tuple(trade_id(account, account.trade_seq + n) for n in range(1, trades + 1))
+    effects = GuardianEffects("close", tuple(oid_text(account, o.number) for o in canceled), coming)
+    emit_guardian(state, account, guardian, "fired", reason=reason, mark=market.mark, effects=effects)
+
+
+def close_position(
+    state: State, account: VenueAccount, market: VenueMarket, guardian: VenueGuardian, ref_px: int, reason: str
+) -> None:
+    """Close the guardian's position, reduce-only around `ref_px`. Its bracket and the guardian end."""
+    position = account.positions[market.spec.coin]
+    left = unclosed(state, account, position)
+    # Without a price the exit waits, and the bracket stays until there is one; at an exchange until the position ends.
+    children = (
+        []
+        if not left or account.exchange is not None or market.px_at(state.now_ms) is None
+        else [
+            account.orders[oid]
+            for oid in (position.stop_oid, position.target_oid)
+            if oid is not None and account.orders[oid].status == "armed"
+        ]
+    )
+    end_fired(state, account, market, guardian, reason, canceled=children, trades=1 if left else 0)
+    # A working exit already closes all of it.
+    if not left:
+        return
+    for child in children:
+        protection.drop_child(state, account, market, position, child, "guardian")
+    by = guardian_id(account, guardian.number)
+    force_exit(state, account, market, position, size=left, kind="guardian", ref_px=ref_px, guardian=by)
 
 
 def ask_again(state: State, account: VenueAccount, nonce: int) -> None:

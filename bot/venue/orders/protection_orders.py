@@ -17,14 +17,18 @@ from bot.venue.model.state import (
     ProtectionOrder,
     State,
     VenueAccount,
+    VenueGuardian,
+    VenueMarket,
     VenueOrder,
     VenuePosition,
+    guardian_id,
     oid_text,
     side_name,
     trade_id,
 )
-from bot.venue.orders import exchange_actions, exits
+from bot.venue.orders import exchange_actions, exchange_levels, exits
 from bot.venue.orders.exchange_actions import ENDED
+from bot.venue.orders.exchange_levels import KINDS, MUTED, ProtectionLevel, own, placed, wanted
 from bot.venue.prices import index
 from bot.venue.protection import protection
 
@@ -32,7 +36,6 @@ from bot.venue.protection import protection
 # size. placing: one is asked for. moving: it stands at another level, and the new one is asked for. firing: it was
 # reached. naked: the venue alone guards the level.
 Phase = Literal["carried", "children", "placing", "standing", "moving", "firing", "naked"]
-KINDS: Final = ("stop_loss", "take_profit")
 # An order that was reached has so long to fill before the venue exits by itself.
 FIRING_MS: Final = 3_000
 # The answer to an entry says after the first fill whether all of it has filled, and so whether its children stand.
@@ -43,21 +46,9 @@ GONE_MS: Final = 1_000
 PAUSES_MS: Final = (1_000, 2_000, 4_000)
 # The exchange refuses a level that its price has passed.
 PASSED: Final = "invalid_input"
-# `born` of a level that does not act for a while
-MUTED: Final = 1 << 50
 
 
 # ── What stands ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def own(account: VenueAccount, coin: str, kind: str) -> VenueOrder | None:
-    """The venue's stop or target of a market; its level is what the exchange should have."""
-    return next((o for o in account.orders.values() if o.coin == coin and o.kind == kind and o.leg is not None), None)
-
-
-def _all_of(exchange: ExchangeAccount, coin: str, kind: str) -> list[ProtectionOrder]:
-    """Orders of ours that stand at the exchange or may stand there."""
-    return [p for p in exchange.protection_orders.values() if (p.coin, p.kind) == (coin, kind) and p.status != "ended"]
 
 
 def _is_filled(exchange: ExchangeAccount, child: ProtectionOrder) -> bool:
@@ -67,10 +58,10 @@ def _is_filled(exchange: ExchangeAccount, child: ProtectionOrder) -> bool:
 
 
 def _covers(
-    account: VenueAccount, position: VenuePosition, level: VenueOrder, there: ProtectionOrder, *, whole: bool
+    account: VenueAccount, position: VenuePosition, level: ProtectionLevel, there: ProtectionOrder, *, whole: bool
 ) -> bool:
     """True if an order at the exchange stands at the wanted level for all of the position."""
-    if there.status != "there" or (there.side, there.px) != (position.side, level.trigger_px):
+    if there.status != "there" or (there.side, there.px) != (position.side, level.px):
         return False
     if not there.size:
         return True
@@ -79,13 +70,16 @@ def _covers(
 
 def covering(account: VenueAccount, coin: str, kind: str) -> ProtectionOrder | None:
     """The order at the exchange that has the wanted level of this market; None if there is none."""
-    position, level = account.positions.get(coin), own(account, coin, kind)
+    position, level = account.positions.get(coin), wanted(account, coin, kind)
     if position is None or level is None:
         return None
     whole = _is_added_to(account, coin)
-    there, leaving = _all_of(exchange_actions.known(account), coin, kind), exchange_actions.leaving(account)
+    there, leaving = placed(account, coin, kind), exchange_actions.leaving(account)
+    # An exchange may let a stop of the whole position take the place of the one before it.
+    newest = max((order.nonce for order in there if order.status == "there" and not order.size), default=0)
     staying = [order for order in there if order.client_order_id not in leaving]
-    fitting = [order for order in staying if _covers(account, position, level, order, whole=whole)]
+    fitting = [order for order in staying if order.size or order.nonce == newest]
+    fitting = [order for order in fitting if _covers(account, position, level, order, whole=whole)]
     return min(fitting, key=lambda order: (order.size, order.nonce), default=None)
 
 
@@ -106,11 +100,10 @@ def _is_added_to(account: VenueAccount, coin: str) -> bool:
 
 def phase(account: VenueAccount, coin: str, kind: str) -> Phase | None:
     """What the exchange has of a level; None: there is none to be had."""
-    level = own(account, coin, kind)
-    there = _all_of(exchange_actions.known(account), coin, kind)
-    if level is None or coin not in account.positions:
+    there, reached = placed(account, coin, kind), _reached(account, coin, kind)
+    if not reached and wanted(account, coin, kind) is None:
         return "carried" if any(exchange_actions.is_carried(account, order) for order in there) else None
-    if level.born >= MUTED or any(order.status == "fired" for order in there):
+    if reached or any(order.status == "fired" for order in there):
         return "firing"
     if (kept := covering(account, coin, kind)) is not None:
         return "children" if kept.size else "standing"
@@ -136,11 +129,15 @@ def settle_coin(state: State, account: VenueAccount, coin: str) -> None:
     if position is not None:
         watched.gone_ms = 0
     elif not watched.gone_ms:
-        watched.gone_ms, watched.refused, watched.again_ms = now_ms, 0, 0
+        watched.gone_ms, watched.refused, watched.again_ms, watched.fired = now_ms, 0, 0, None
     instants: list[int] = []
+    if position is not None:
+        instants += _watch_exits(state, account, watched, position)
+    if (step_ms := exchange_levels.step(state, account, watched, coin)) is not None:
+        instants.append(step_ms)
     for kind in KINDS:
-        level = own(account, coin, kind)
-        if position is None or level is None or level.reason is not None:
+        level = wanted(account, coin, kind)
+        if position is None or level is None:
             instants += _clear(state, account, watched, coin, kind)
         else:
             instants += _cover(state, account, watched, position, level)
@@ -155,8 +152,10 @@ def settle_coin(state: State, account: VenueAccount, coin: str) -> None:
 
 def _clear(state: State, account: VenueAccount, watched: PositionProtection, coin: str, kind: str) -> Iterable[int]:
     """Cancel the orders of a level that is not wanted any more. A level that a caller has canceled ends with them."""
-    there, level = _all_of(exchange_actions.known(account), coin, kind), own(account, coin, kind)
+    there, level = placed(account, coin, kind), own(account, coin, kind)
     standing = [order for order in there if order.status == "there"]
+    if level is None and _is_exit_at_work(state, account, coin):
+        return
     # An entry without a fill keeps its children.
     left = [order for order in standing if level is not None or not exchange_actions.is_carried(account, order)]
     is_over_ms = watched.gone_ms + GONE_MS if watched.gone_ms else 0
@@ -164,20 +163,35 @@ def _clear(state: State, account: VenueAccount, watched: PositionProtection, coi
         yield is_over_ms
     else:
         exchange_actions.cancel_protection(state, account, left)
-    if level is not None and level.reason is not None and not any(order.status not in ENDED for order in there):
-        position = account.positions[coin]
-        protection.drop_child(state, account, state.markets[coin], position, level, level.reason)
+    if level is not None and not any(order.status not in ENDED for order in there):
+        _drop_canceled(state, account, level)
+
+
+def _drop_canceled(state: State, account: VenueAccount, level: VenueOrder) -> None:
+    """A level that a caller has canceled ends."""
+    if level.reason is not None:
+        position = account.positions[level.coin]
+        protection.drop_child(state, account, state.markets[level.coin], position, level, level.reason)
+
+
+def _is_exit_at_work(state: State, account: VenueAccount, coin: str) -> bool:
+    """True while an exit of the position works. What stands of its stop is not taken away then, nor loosened."""
+    return coin in account.positions and bool(protection.working_exits(account, state.markets[coin]))
 
 
 def _cover(
-    state: State, account: VenueAccount, watched: PositionProtection, position: VenuePosition, level: VenueOrder
+    state: State, account: VenueAccount, watched: PositionProtection, position: VenuePosition, level: ProtectionLevel
 ) -> Iterable[int]:
     """Keep one order of a level: the others go when it stands, and it is asked for if there is none."""
-    exchange, now_ms = exchange_actions.known(account), state.now_ms
-    if level.born >= MUTED:
-        yield from _watch_exit(state, account, watched, position, level)
-    there = _all_of(exchange, level.coin, level.kind)
-    if (kept := covering(account, level.coin, level.kind)) is not None:
+    exchange, now_ms, coin = exchange_actions.known(account), state.now_ms, position.coin
+    there, kept = placed(account, coin, level.kind), covering(account, coin, level.kind)
+    if level.trail is not None and (canceled := own(account, coin, level.kind)) is not None:
+        _drop_canceled(state, account, canceled)
+    if any((o.status, o.side, o.size) == ("there", position.side, 0) for o in there) and _is_exit_at_work(
+        state, account, coin
+    ):
+        return
+    if kept is not None:
         if level.kind == "stop_loss":
             watched.refused, watched.again_ms = 0, 0
         others = [
@@ -194,8 +208,7 @@ def _cover(
     for order in there:
         if order.status == "fired":
             order.status = "ended"
-    assert level.trigger_px is not None
-    exchange_actions.protect(state, account, position, level.kind, level.trigger_px)
+    exchange_actions.protect(state, account, position, level.kind, level.px)
 
 
 def _is_unknown(exchange: ExchangeAccount, order: ProtectionOrder) -> bool:
@@ -205,7 +218,7 @@ def _is_unknown(exchange: ExchangeAccount, order: ProtectionOrder) -> bool:
 
 
 def _waits_until(
-    exchange: ExchangeAccount, position: VenuePosition, level: VenueOrder, there: list[ProtectionOrder]
+    exchange: ExchangeAccount, position: VenuePosition, level: ProtectionLevel, there: list[ProtectionOrder]
 ) -> int | None:
     """When an order of a level may be asked for; None: one is on its way."""
     until_ms = 0
@@ -217,7 +230,7 @@ def _waits_until(
         if action is None:
             continue
         if not order.size:
-            if not action.over_ms and order.status == "asked" and order.px == level.trigger_px:
+            if not action.over_ms and order.status == "asked" and order.px == level.px:
                 return None
         elif order.status == "asked" and (not action.over_ms or action.filled == position.size == order.size):
             # The answer, or a report, will say whether the entry has filled whole and its children stand.
@@ -231,63 +244,106 @@ def _waits_until(
 # ── Guarding ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reach(state: State, account: VenueAccount, level: VenueOrder) -> None:
-    """The price has reached a level: the order at the exchange fires, or the venue exits if there is none."""
-    watched = exchange_actions.known(account).protections[level.coin]
-    level.born = MUTED
-    is_there = covering(account, level.coin, level.kind) is not None
-    watched.exit_ms = state.now_ms + FIRING_MS if is_there else state.now_ms
-    settle_coin(state, account, level.coin)
+def reach(state: State, account: VenueAccount, coin: str, kind: str, owner: VenueOrder | VenueGuardian) -> None:
+    """The price has reached a level: the order at the exchange fires, or the venue exits if that does not stand there
+    or is not reached.
+    """
+    watched, market = exchange_actions.known(account).protections[coin], state.markets[coin]
+    owner.born = MUTED
+    kept = covering(account, coin, kind)
+    fires = kept is not None and _is_beyond(account.positions[coin], market, kind, kept.px)
+    watched.exit_ms = state.now_ms + FIRING_MS if fires else state.now_ms
+    settle_coin(state, account, coin)
 
 
-def _watch_exit(
-    state: State, account: VenueAccount, watched: PositionProtection, position: VenuePosition, level: VenueOrder
+def _is_beyond(position: VenuePosition, market: VenueMarket, kind: str, px: int) -> bool:
+    """True if the price has reached a level or has passed it."""
+    gain = (market.mark - px) * position.side
+    return gain <= 0 if kind == "stop_loss" else gain >= 0
+
+
+def _reached(account: VenueAccount, coin: str, kind: str) -> list[ProtectionLevel]:
+    """The levels that the price has reached, and that the exchange or the venue exits at."""
+    return [level for level in exchange_levels.levels(account, coin, kind) if level.owner.born >= MUTED]
+
+
+def _watch_exits(
+    state: State, account: VenueAccount, watched: PositionProtection, position: VenuePosition
 ) -> Iterable[int]:
     """Exit at a level that was reached and still is, if the exchange has not done it in time."""
-    market = state.markets[level.coin]
-    if state.now_ms < watched.exit_ms or protection.working_exits(account, market):
-        yield max(watched.exit_ms, state.now_ms + FIRING_MS)
-        return
-    beyond = (market.mark - (level.trigger_px or 0)) * position.side
-    if beyond <= 0 if level.kind == "stop_loss" else beyond >= 0:
-        leave(state, account, position, level)
-        yield state.now_ms + FIRING_MS
-    else:
-        level.born = market.point
+    market, waits_ms = state.markets[position.coin], max(watched.exit_ms, state.now_ms + FIRING_MS)
+    is_waiting = state.now_ms < watched.exit_ms or bool(protection.working_exits(account, market))
+    for level in [level for kind in KINDS for level in _reached(account, position.coin, kind)]:
+        if is_waiting:
+            yield waits_ms
+        elif _is_beyond(position, market, level.kind, level.exact_px):
+            leave(state, account, position, level)
+            yield waits_ms
+        else:
+            level.owner.born = market.point
+    yield from _close_rest(state, account, watched, position)
 
 
-def leave(state: State, account: VenueAccount, position: VenuePosition, level: VenueOrder) -> None:
-    """Close the position at the price of now, as its stop or target would have."""
-    market = state.markets[level.coin]
+def _close_rest(
+    state: State, account: VenueAccount, watched: PositionProtection, position: VenuePosition
+) -> Iterable[int]:
+    """Close what a trailing stop has left at the exchange: it has fired, and fires once."""
+    market = state.markets[position.coin]
+    if watched.fired is None or watched.fired[1] != position.side:
+        watched.fired = None
+    elif state.now_ms < watched.exit_ms:
+        yield watched.exit_ms
+    elif not protection.working_exits(account, market):
+        size, by = position.size, watched.fired[0]
+        exits.force_exit(state, account, market, position, size=size, kind="guardian", ref_px=market.mid, guardian=by)
+
+
+def leave(state: State, account: VenueAccount, position: VenuePosition, level: ProtectionLevel) -> None:
+    """Close the position at the price of now, as its stop, target or trailing stop would have."""
+    market = state.markets[position.coin]
     if protection.working_exits(account, market):
         return
-    level.born = MUTED
+    if level.trail is not None:
+        fire_trail(state, account, market, level.trail)
+        exits.close_position(state, account, market, level.trail, market.mid, "trail")
+        return
+    level.owner.born = MUTED
     told = (
         account.id,
         next_seq(account),
         state.now_ms,
         level.kind,
-        level.coin,
-        oid_text(account, level.number),
+        position.coin,
+        oid_text(account, level.owner.number),
         trade_id(account, account.trade_seq + 1),
         side_name(position.side),
         position.size,
-        level.trigger_px or market.mark,
+        level.exact_px,
         market.mark,
     )
     emit(state, account, triggered(told))
     exits.force_exit(state, account, market, position, size=position.size, kind=level.kind, ref_px=market.mid)
 
 
+def fire_trail(state: State, account: VenueAccount, market: VenueMarket, trail: VenueGuardian) -> None:
+    """A trailing stop fires, here or at the exchange. What is left of its position is closed a little later."""
+    watched = exchange_actions.known(account).protections[market.spec.coin]
+    watched.fired = (guardian_id(account, trail.number), trail.side)
+    watched.exit_ms = state.now_ms + FIRING_MS
+    index.unwatch_trail(market, trail)
+
+
 def refused(state: State, account: VenueAccount, order: ProtectionOrder, code: str | None) -> None:
     """The exchange has refused a stop or target of the whole position: it is asked for again, or the venue exits."""
     watched = exchange_actions.known(account).protections[order.coin]
-    position, level = account.positions.get(order.coin), own(account, order.coin, order.kind)
+    position, level = account.positions.get(order.coin), wanted(account, order.coin, order.kind)
     pause_ms = PAUSES_MS[min(watched.refused, len(PAUSES_MS) - 1)]
     watched.again_ms = state.now_ms + pause_ms
+    if code != PASSED and exchange_levels.step_refused(account, watched, order):
+        return
     watched.refused += 1
     is_last = order.kind == "stop_loss" and (code == PASSED or watched.refused > len(PAUSES_MS))
-    if is_last and position is not None and level is not None and level.trigger_px == order.px:
+    if is_last and position is not None and level is not None and level.px == order.px:
         leave(state, account, position, level)
 
 

@@ -18,9 +18,9 @@ from bot.venue.model.state import (
     oid_text,
     trade_id,
 )
-from bot.venue.orders import exits, open_orders
+from bot.venue.orders import exits, open_orders, protection_orders
 from bot.venue.prices import index
-from bot.venue.protection import guardians, protection
+from bot.venue.protection import guardians
 from bot.venue.protection.protection import GuardianEffects, emit_guardian
 
 BLOCKING: Final = ("flatten", "block_opens")
@@ -33,10 +33,6 @@ class KillEffects:
     guardian: VenueGuardian
     canceled: tuple[str, ...]
     trades: tuple[str, ...]
-
-
-def count_fire(state: State, guardian: VenueGuardian) -> None:
-    guardian.fired_ms, guardian.fire_count = state.now_ms, guardian.fire_count + 1
 
 
 def act(
@@ -72,51 +68,17 @@ def act(
 def _staying(state: State, account: VenueAccount, guardian: VenueGuardian) -> list[tuple[VenuePosition, int]]:
     """Positions that the guardian may close, each without the size that a working exit closes already."""
     held = [position for position in account.positions.values() if limits.reaches(state, guardian, position.coin)]
-    left = [(position, _left(state, account, position)) for position in held]
+    left = [(position, exits.unclosed(state, account, position)) for position in held]
     return [(position, size) for position, size in left if size]
-
-
-def _left(state: State, account: VenueAccount, position: VenuePosition) -> int:
-    """The part of a position that no working exit closes: what was added after those exits started."""
-    at_work = [o for o in protection.working_exits(account, state.markets[position.coin]) if o.kind == "close"]
-    return max(0, position.size - sum(order.size - order.filled for order in at_work))
-
-
-def close_position(
-    state: State, account: VenueAccount, market: VenueMarket, guardian: VenueGuardian, ref_px: int, reason: str
-) -> None:
-    """Close the guardian's position, reduce-only around `ref_px`. Its bracket and the guardian end."""
-    del account.guardians[guardian.number]
-    guardian.deadline_ms = None
-    count_fire(state, guardian)
-    position = account.positions[market.spec.coin]
-    left = _left(state, account, position)
-    # Without a price the exit waits, and the bracket stays until there is one.
-    children = (
-        []
-        if not left or market.px_at(state.now_ms) is None
-        else [
-            account.orders[oid]
-            for oid in (position.stop_oid, position.target_oid)
-            if oid is not None and account.orders[oid].status == "armed"
-        ]
-    )
-    trades = (trade_id(account, account.trade_seq + 1),) if left else ()
-    effects = GuardianEffects("close", tuple(oid_text(account, o.number) for o in children), trades)
-    emit_guardian(state, account, guardian, "fired", reason=reason, mark=market.mark, effects=effects)
-    # A working exit already closes all of it.
-    if not left:
-        return
-    for child in children:
-        protection.drop_child(state, account, market, position, child, "guardian")
-    by = guardian_id(account, guardian.number)
-    exits.force_exit(state, account, market, position, size=left, kind="guardian", ref_px=ref_px, guardian=by)
 
 
 def fire_trail(state: State, account: VenueAccount, market: VenueMarket, guardian: VenueGuardian, ref_px: int) -> None:
     """The price reached the trailing stop: close reduce-only around `ref_px`."""
+    if account.exchange is not None:
+        protection_orders.reach(state, account, market.spec.coin, "stop_loss", guardian)
+        return
     index.unwatch_trail(market, guardian)
-    close_position(state, account, market, guardian, ref_px, "trail")
+    exits.close_position(state, account, market, guardian, ref_px, "trail")
 
 
 def move_trail(state: State, account: VenueAccount, market: VenueMarket, guardian: VenueGuardian, px: int) -> None:
@@ -131,12 +93,14 @@ def move_trail(state: State, account: VenueAccount, market: VenueMarket, guardia
     index.watch_trail(market, guardian)
     if woke:
         emit_guardian(state, account, guardian, "activated", mark=px)
+    if account.exchange is not None:
+        protection_orders.settle_coin(state, account, market.spec.coin)
 
 
 def fire_drawdown(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
     """The day's loss reached its maximum: do the action, and block openings until 00:00 UTC."""
     guardian.status, guardian.blocks_opens = "latched", True
-    count_fire(state, guardian)
+    exits.count_fire(state, guardian)
     guardian.deadline_ms = state.now_ms // DAY_MS * DAY_MS + DAY_MS
     index.schedule_guardian(state, account, guardian)
     act(state, account, guardian, guardian.spec.action or "flatten", "drawdown")
@@ -174,6 +138,6 @@ def begin_day(state: State) -> None:
 def kill(state: State, account: VenueAccount, guardian: VenueGuardian) -> KillEffects:
     """Act now and block openings until a caller disarms the guardian."""
     guardian.status, guardian.blocks_opens, guardian.deadline_ms = "latched", True, None
-    count_fire(state, guardian)
+    exits.count_fire(state, guardian)
     canceled, trades = act(state, account, guardian, guardian.spec.action or "cancel_orders", "manual", kind="kill")
     return KillEffects(guardian, canceled, trades)

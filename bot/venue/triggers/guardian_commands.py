@@ -7,6 +7,7 @@ from bot.venue.accounting import limits
 from bot.venue.model.commands import Kill
 from bot.venue.model.refusals import no_market
 from bot.venue.model.state import GUARDIANS_MAX, GuardianSpec, State, VenueAccount, VenueGuardian, guardian_id
+from bot.venue.orders import protection_orders
 from bot.venue.prices import index
 from bot.venue.protection import guardian_lifecycle, guardians, protection
 from bot.venue.protection.protection import emit_guardian
@@ -44,6 +45,8 @@ def arm(state: State, account: VenueAccount, spec: GuardianSpec, *, key: str | N
         return protection.arm_hold(state, account, position, whole)
     if position.r_px is None and (whole.trail_r is not None or whole.activate_at_r is not None):
         return guardians.needs_stop(whole)
+    if account.exchange is not None:
+        protection_orders.begin(account, whole.coin)
     return protection.arm_trail(state, account, market, position, whole, extreme=market.mark)
 
 

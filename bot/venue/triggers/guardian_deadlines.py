@@ -10,10 +10,11 @@ from bot import cron
 from bot.errors import Refusal
 from bot.venue.accounting import ledger, limits
 from bot.venue.model.state import OrderSpec, State, VenueAccount, VenueGuardian, VenueKey, guardian_id, trade_id
-from bot.venue.orders import orders
+from bot.venue.orders import exchange_entries, exits, orders
 from bot.venue.orders.preview import preview_order
 from bot.venue.prices import index
 from bot.venue.protection.protection import GuardianEffects, emit_guardian
+from bot.venue.storage import pages
 from bot.venue.triggers import guardian_actions, matching
 
 
@@ -43,7 +44,7 @@ def _fire_dead_man(state: State, account: VenueAccount, guardian: VenueGuardian)
     """A dead-man switch had no heartbeat in time: do its `onMiss` action once."""
     action = guardian.spec.on_miss or "cancel_orders"
     guardian.status = "latched"
-    guardian_actions.count_fire(state, guardian)
+    exits.count_fire(state, guardian)
     guardian.blocks_opens = action in guardian_actions.BLOCKING
     guardian.deadline_ms = None
     with _prices_of_now(state):
@@ -56,7 +57,7 @@ def _fire_hold(state: State, account: VenueAccount, guardian: VenueGuardian) -> 
     """A position reached its maximum holding time."""
     market = state.markets[guardian.spec.coin or ""]
     with _prices_of_now(state):
-        guardian_actions.close_position(state, account, market, guardian, market.mid, "time")
+        exits.close_position(state, account, market, guardian, market.mid, "time")
 
 
 def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian) -> None:
@@ -65,7 +66,7 @@ def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian)
     assert spec.cron is not None
     assert guardian.deadline_ms is not None
     guardian.deadline_ms = cron.next_run(cron.parse(spec.cron), guardian.deadline_ms + 1)
-    guardian_actions.count_fire(state, guardian)
+    exits.count_fire(state, guardian)
     if guardian.deadline_ms is not None:
         index.schedule_guardian(state, account, guardian)
     key = state.keys[guardian.key] if guardian.key is not None else None
@@ -80,6 +81,8 @@ def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian)
             guardian_actions.act(state, account, guardian, spec.action, "schedule")
         return
     preview = _refuse_caller(state, spec.order, key) or preview_order(state, account, spec.order, key)
+    if account.exchange is not None and not isinstance(preview, Refusal):
+        preview = exchange_entries.refuse(account, spec.order, preview, None) or preview
     if isinstance(preview, Refusal):
         emit_guardian(state, account, guardian, "fired", reason="skipped", effects=GuardianEffects(code=preview.code))
         return
@@ -89,8 +92,8 @@ def _fire_schedule(state: State, account: VenueAccount, guardian: VenueGuardian)
         state, account, guardian, "fired", reason="schedule", value=value, effects=GuardianEffects(trades=(trade,))
     )
     placed = orders.execute(state, account, spec.order, preview, key, None, None)
-    assert isinstance(placed, orders.OrderPlaced) and placed.trade.id == trade
-    placed.trade.guardian = guardian_id(account, guardian.number)
+    assert not isinstance(placed, Refusal)
+    pages.trade_of(account, trade).guardian = guardian_id(account, guardian.number)
     matching.sweep(state, state.markets[spec.order.coin])
 
 

@@ -319,7 +319,7 @@ def fire_trigger(
     an unfilled rest.
     """
     if account.exchange is not None:
-        protection_orders.reach(state, account, order)
+        protection_orders.reach(state, account, order.coin, order.kind, order)
         return
     position = account.positions[market.spec.coin]
     trigger = order.trigger_px

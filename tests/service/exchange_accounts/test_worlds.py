@@ -13,7 +13,7 @@ import pytest
 from bot.service.exchange_accounts.action_dispatcher import ActionDispatcher
 from bot.venue.exchange import action_lifecycle as life
 from bot.venue.exchange import action_reports
-from bot.venue.orders import exchange_actions, protection_orders
+from bot.venue.orders import exchange_actions, exchange_levels, protection_orders
 from tests.service.exchange_accounts.worlds import World, run_world
 
 # So many tests share the worlds, for as many cores as there are.
@@ -68,8 +68,8 @@ def old_stop_canceled_first(patch: pytest.MonkeyPatch) -> None:
     cover = protection_orders._cover
 
     def covered(state: Any, account: Any, watched: Any, position: Any, level: Any) -> Any:
-        if protection_orders.covering(account, level.coin, level.kind) is None:
-            there = protection_orders._all_of(exchange_actions.known(account), level.coin, level.kind)
+        if protection_orders.covering(account, position.coin, level.kind) is None:
+            there = exchange_levels.placed(account, position.coin, level.kind)
             exchange_actions.cancel_protection(state, account, [order for order in there if order.status == "there"])
         yield from cover(state, account, watched, position, level)
 
