@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from bot.model.events import GuardianMoved, OrderChanged
+from bot.model.events import GuardianMoved
 from bot.venue.exchange.action_lifecycle import PATIENCE_MS
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
@@ -235,8 +235,8 @@ class World:
         self.requests = 0
         # how often each guardian has fired
         self.fires: Counter[str] = Counter()
-        # since when the stop of now is wanted
-        self.wanted_ms = 0
+        # The wanted level when each action was asked for; 0 before a position. None: none was wanted then or since.
+        self.wanted_px: dict[int, int | None] = {}
 
     # ── Steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -253,12 +253,12 @@ class World:
     def take(self, command: c.Command) -> Any:
         before = self._step_px()
         (applied,) = self.follower.take(command)
-        if isinstance(command, c.ArmGuardian):
-            self.wanted_ms = self.follower.now_ms
+        level = exchange_levels.wanted(self.follower.account, "BTC", "stop_loss")
         is_held = "BTC" in self.follower.account.positions
-        if is_held and exchange_levels.wanted(self.follower.account, "BTC", "stop_loss") is None:
-            self.wanted_ms = self.follower.now_ms + 1
-        self._check_trails(applied.events, before, is_caller=isinstance(command, c.DisarmGuardian))
+        for action in self._undecided():
+            px = self.wanted_px.setdefault(action.nonce, 0 if level is None else level.exact_px)
+            self.wanted_px[action.nonce] = None if is_held and level is None else px
+        self._check_trails(applied.events, before)
         changed_actions(self.follower.state)
         asked = exchange_actions.known(self.follower.account).actions
         assert len(asked) < ACTIONS_MAX, "it asks without an end"
@@ -295,26 +295,25 @@ class World:
             self._do(self.random.choice(open_now))
 
     def _do(self, action: VenueAction) -> None:
-        held = self.follower.account.positions.get("BTC")
-        # What a caller has canceled before it armed another stop goes, and what the last position has left.
-        is_late = action.made_ms < self.wanted_ms
+        held, wanted_px = self.follower.account.positions.get("BTC"), self.wanted_px[action.nonce]
+        # What the last position has left goes, and what was canceled while no stop was wanted.
         is_left = held is not None and action.made_ms < held.opened_ms
         known = exchange_actions.known(self.follower.account).protection_orders
-        judged = [] if is_late or action.kind != "cancel" else action.protections
+        judged = action.protections if action.kind == "cancel" and wanted_px is not None else ()
         cancels = [name for name in judged if not is_left or (name in known and known[name].size)]
         was_bare, nearest = self._is_bare(), self.exchange.nearest_stop()
         self.exchange.perform(self.follower, action, self.follower.now_ms)
         if cancels and self._is_bare() and not was_bare:
             self.faults["a cancel of ours took the last stop"] += 1
         level = exchange_levels.wanted(self.follower.account, "BTC", "stop_loss")
-        is_judged = cancels and level is not None and self.exchange.position > 0 and not self.exchange.fills
-        if is_judged and not self._is_leaving() and self.exchange.nearest_stop() < min(nearest, level.px):
+        if not cancels or wanted_px is None or level is None or not self.exchange.position or self.exchange.fills:
+            return
+        if not self._is_leaving() and self.exchange.nearest_stop() < min(nearest, level.px, wanted_px):
             self.faults["a cancel of ours loosened the stop"] += 1
 
     def _is_leaving(self) -> bool:
         """True while a level that was reached, at the exchange or here, closes the position."""
-        is_fired = exchange_actions.known(self.follower.account).protections["BTC"].fired is not None
-        return is_fired or protection_orders.phase(self.follower.account, "BTC", "stop_loss") == "firing"
+        return protection_orders.phase(self.follower.account, "BTC", "stop_loss") == "firing"
 
     def _is_bare(self) -> bool:
         """True if a position whose fills are booked has no stop at the exchange, and one is wanted."""
@@ -407,17 +406,17 @@ class World:
         watched = exchange_actions.known(self.follower.account).protections.get("BTC")
         return None if watched is None else watched.step_px, len(exchange_levels.trails(self.follower.account, "BTC"))
 
-    def _check_trails(self, events: list[Any], before: tuple[int | None, int], *, is_caller: bool) -> None:
+    def _check_trails(self, events: list[Any], before: tuple[int | None, int]) -> None:
         fired = [event for event in events if isinstance(event, GuardianMoved) and event.subtype == "fired"]
         self.fires.update(event.guardian for event in fired)
         self.seen["trailing stops fired"] += len(fired)
         if any(count > 1 for count in self.fires.values()):
             self.faults["a guardian has fired twice"] += 1
         (old_px, old_count), (px, count) = before, self._step_px()
-        if old_px is None or px is None or is_caller or count < old_count:
+        if old_px is None or px is None or count < old_count:
             return
         self.seen["steps"] += px > old_px
-        if px < old_px and not any(isinstance(event, OrderChanged) for event in events):
+        if px < old_px:
             asked = [o for o in exchange_levels.placed(self.follower.account, "BTC", "stop_loss") if o.px == old_px]
             if any(order.status == "there" for order in asked):
                 self.faults["a step has loosened the stop"] += 1

@@ -795,6 +795,9 @@ class PositionProtection:
     # Where the stop there stands for a trailing stop, and the instants of its steps in the last minute.
     step_px: int | None = None
     steps_ms: tuple[int, ...] = ()
+    # The side and the exact level of the wanted stop, and the newest action when a looser one was wanted last.
+    nearest: tuple[int, int] | None = None
+    loosened_nonce: int = 0
     # A trailing stop that has fired, and the side of the position that it closes.
     fired: tuple[str, int] | None = None
 

@@ -109,6 +109,7 @@ def step(state: State, account: VenueAccount, watched: PositionProtection, coin:
     Returns when a step that is due may be taken; None: time alone changes nothing.
     """
     level, position = wanted(account, coin, "stop_loss"), account.positions.get(coin)
+    _note_loosening(account, watched, position, level)
     if level is None or position is None or level.trail is None:
         watched.step_px = None
         return None
@@ -116,24 +117,22 @@ def step(state: State, account: VenueAccount, watched: PositionProtection, coin:
         return None
     market, side, order = state.markets[coin], position.side, own(account, coin, "stop_loss")
     least = max(STEP_TICKS * market.tick(level.exact_px), level.exact_px * STEP_BPS // BPS)
-    if watched.step_px is None:
-        watched.step_px = _standing_px(account, position, level.exact_px, least)
-    elif (watched.step_px - level.exact_px) * side >= least:
-        # Its trailing stop was disarmed, and another one is left.
-        watched.step_px = None
+    watched.step_px = _standing_px(account, watched, position, level.exact_px, least)
     bracket_px = None if order is None or order.reason is not None else order.trigger_px
     standing_px = guardians.nearest(side, watched.step_px, bracket_px)
     aim_px = aim(market, side, level.exact_px)
     if standing_px is not None:
         if (aim_px - standing_px) * side < least or _is_under_way(account, coin):
             return None
-        watched.steps_ms = tuple(at_ms for at_ms in watched.steps_ms if at_ms > state.now_ms - MINUTE_MS)
-        most = steps_a_minute(exchange_actions.known(account).actions_left)
-        if len(watched.steps_ms) >= most:
-            return watched.steps_ms[-most] + MINUTE_MS if most else None
-        if watched.again_ms > state.now_ms:
-            return watched.again_ms
-        watched.steps_ms += (state.now_ms,)
+        # A stop that is to give way is looser after its step, so that step is neither counted nor put off.
+        if not any((order.px - aim_px) * side > 0 for order in standing(account, coin, side)):
+            watched.steps_ms = tuple(at_ms for at_ms in watched.steps_ms if at_ms > state.now_ms - MINUTE_MS)
+            most = steps_a_minute(exchange_actions.known(account).actions_left)
+            if len(watched.steps_ms) >= most:
+                return watched.steps_ms[-most] + MINUTE_MS if most else None
+            if watched.again_ms > state.now_ms:
+                return watched.again_ms
+            watched.steps_ms += (state.now_ms,)
     watched.step_px = aim_px
     return None
 
@@ -143,10 +142,36 @@ def aim(market: VenueMarket, side: int, exact_px: int) -> int:
     return market.grid_up(exact_px) if side > 0 else market.grid_down(exact_px)
 
 
-def _standing_px(account: VenueAccount, position: VenuePosition, exact_px: int, least: int) -> int | None:
-    """The level of a stop that the position has at the exchange already, if it is as good as a trailing stop's."""
-    there = standing(account, position.coin, position.side)
-    return next((order.px for order in there if abs(order.px - exact_px) < least), None)
+def _note_loosening(
+    account: VenueAccount, watched: PositionProtection, position: VenuePosition | None, level: ProtectionLevel | None
+) -> None:
+    """Note when a looser stop is wanted, or none. Levels do not loosen by themselves: a caller has taken one away, a
+    trailing stop has fired, or the position is gone. The stops that were asked for until then may be loosened.
+    """
+    nearest = None if position is None or level is None else (position.side, level.exact_px)
+    if watched.nearest is not None and watched.nearest != nearest:
+        side, px = watched.nearest
+        if nearest is None or nearest[0] != side or (nearest[1] - px) * side < 0:
+            watched.step_px, watched.loosened_nonce = None, exchange_actions.known(account).action_nonce
+    watched.nearest = nearest
+
+
+def may_loosen(watched: PositionProtection, order: ProtectionOrder, px: int) -> bool:
+    """True if the stop `order` may give way to one at `px`: it is not tighter, or its level is not wanted any more."""
+    return order.kind != "stop_loss" or (order.px - px) * order.side <= 0 or order.nonce <= watched.loosened_nonce
+
+
+def _standing_px(
+    account: VenueAccount, watched: PositionProtection, position: VenuePosition, exact_px: int, least: int
+) -> int | None:
+    """Where the stop stands for the trailing stops. A tighter one that stands, as an entry takes it along, is kept."""
+    side, there = position.side, standing(account, position.coin, position.side)
+    if watched.step_px is not None:
+        tighter = [order.px for order in there if not may_loosen(watched, order, watched.step_px)]
+        return guardians.nearest(side, watched.step_px, *tighter)
+    as_good = [order for order in there if (order.px - exact_px) * side > -least]
+    kept = [o.px for o in as_good if (o.px - exact_px) * side < least or not may_loosen(watched, o, exact_px)]
+    return guardians.nearest(side, *kept)
 
 
 def standing(account: VenueAccount, coin: str, side: int) -> list[ProtectionOrder]:

@@ -75,12 +75,44 @@ def covering(account: VenueAccount, coin: str, kind: str) -> ProtectionOrder | N
         return None
     whole = _is_added_to(account, coin)
     there, leaving = placed(account, coin, kind), exchange_actions.leaving(account)
-    # An exchange may let a stop of the whole position take the place of the one before it.
-    newest = max((order.nonce for order in there if order.status == "there" and not order.size), default=0)
     staying = [order for order in there if order.client_order_id not in leaving]
-    fitting = [order for order in staying if order.size or order.nonce == newest]
-    fitting = [order for order in fitting if _covers(account, position, level, order, whole=whole)]
-    return min(fitting, key=lambda order: (order.size, order.nonce), default=None)
+    fitting = [order for order in staying if _covers(account, position, level, order, whole=whole)]
+    fitting = [
+        order for order in fitting if not any(_is_later(account, rival, order) for rival in _rivals(account, order))
+    ]
+    return min(fitting, key=lambda order: (order.size, -order.nonce), default=None)
+
+
+def _rivals(account: VenueAccount, order: ProtectionOrder) -> list[ProtectionOrder]:
+    """The other orders of the whole position. An exchange may let one take the place of the one before it."""
+    if order.size:
+        return []
+    known = exchange_actions.known(account).protection_orders.values()
+    return [o for o in known if (o.coin, o.kind, o.size) == (order.coin, order.kind, 0) and o is not order]
+
+
+def _is_later(account: VenueAccount, rival: ProtectionOrder, order: ProtectionOrder) -> bool:
+    """True if the exchange may have performed a rival after an order, and so in its place."""
+    actions = exchange_actions.known(account).actions
+    action, asked = actions.get(rival.nonce), actions.get(order.nonce)
+    if action is None:
+        return rival.status == "there" and rival.nonce > order.nonce
+    if not action.over_ms or action.status in exchange_actions.NO_ORDER:
+        return False
+    return asked is None or action.over_ms > asked.made_ms
+
+
+def _may_cancel(
+    account: VenueAccount, watched: PositionProtection, kept: ProtectionOrder, order: ProtectionOrder
+) -> bool:
+    """The rule for every cancel beside a position: no stop goes before another one stands for certain, and none gives
+    way to a looser one unless a looser one is wanted.
+    """
+    actions = exchange_actions.known(account).actions
+    asked = [actions.get(rival.nonce) for rival in _rivals(account, kept)]
+    if any(action is not None and not action.over_ms for action in asked):
+        return False
+    return order.side != kept.side or exchange_levels.may_loosen(watched, order, kept.px)
 
 
 def _is_added_to(account: VenueAccount, coin: str) -> bool:
@@ -197,7 +229,8 @@ def _cover(
         others = [
             order for order in there if order is not kept and (order.status == "there" or _is_unknown(exchange, order))
         ]
-        exchange_actions.cancel_protection(state, account, others)
+        unwanted = [order for order in others if _may_cancel(account, watched, kept, order)]
+        exchange_actions.cancel_protection(state, account, unwanted)
         return
     waits_ms = _waits_until(exchange, position, level, there)
     if waits_ms is None:
