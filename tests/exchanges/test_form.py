@@ -229,5 +229,6 @@ def test_account_has_no_method_that_changes_anything() -> None:
         "mode",
         "open_orders",
         "order",
+        "reading",
         "standing",
     }

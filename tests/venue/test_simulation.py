@@ -15,10 +15,11 @@ import pytest
 from bot.venue.accounting import drawdown_floors, funding, ledger
 from bot.venue.model import commands as c
 from bot.venue.model.numbers import E8
+from bot.venue.orders import exits
 from bot.venue.prices import index
 from bot.venue.protection import protection
 from bot.venue.storage import codec
-from bot.venue.triggers import guardian_actions, liquidation, matching
+from bot.venue.triggers import liquidation, matching
 from tests.venue import world
 
 # The number of tests that share the worlds, for parallel runs.
@@ -85,7 +86,7 @@ def test_the_size_of_time_steps_changes_no_event(worlds: int, base_seed: int) ->
         (ledger, "rewatch", lambda state, account, position=None: None, 6),
         (drawdown_floors, "level_of", lambda market, position, slack: None, 13),
         (drawdown_floors, "rewatch", lambda state, account, value: None, 1),
-        (guardian_actions, "close_position", lambda state, account, market, guardian, ref_px, reason: None, 2),
+        (exits, "close_position", lambda state, account, market, guardian, ref_px, reason: None, 2),
         (index, "schedule_day", lambda state: None, 1),
         (ledger, "level_of_slack", lambda market, position, slack: None, 96),
         (liquidation, "_cancel_resting", lambda state, account, position: None, 207),
