@@ -60,6 +60,11 @@ class FillRecord:
         """The markets of all fills, and of the positions that the record began with."""
         return set(self._positions)
 
+    def has_fill_of(self, order_id: str) -> bool:
+        """True if a fill of this order is known, booked or waiting."""
+        waiting = (report for report, _ in self._waiting.values())
+        return any(report.order_id == order_id for report in (*self._recent.values(), *waiting))
+
     def is_read_due(self, now_ms: int) -> bool:
         """True if a fill has waited too long for the one before it, or the last read is too old."""
         is_late = any(now_ms - heard_ms >= PATIENCE_MS for _, heard_ms in self._waiting.values())

@@ -12,7 +12,7 @@ from bot.clock import ManualClock
 from bot.exchanges.hyperliquid import form, money_form
 from bot.exchanges.hyperliquid.account import HyperliquidAccount
 from bot.exchanges.hyperliquid.fill_order import gaps, in_order
-from bot.exchanges.hyperliquid.live.account_feed import AGAIN_MS, STANDING_MAX_MS
+from bot.exchanges.hyperliquid.live.account_feed import AGAIN_MS, FILL_WAIT_MS, STANDING_MAX_MS
 from bot.exchanges.hyperliquid.live.account_reader import AccountReader
 from bot.exchanges.hyperliquid.live.connections import Counters, Down, Event, LiveSocket, Tick, Up
 from bot.exchanges.hyperliquid.live.subscriptions import ChannelMessage
@@ -348,6 +348,42 @@ async def test_a_fill_whose_message_is_lost_is_read_when_two_standings_have_show
     await reader.take(reader.message("allDexsClearinghouseState"))
     assert [fill.key for fill in reader.fills()] == [fill.key for fill in reader.journal()]
     assert reader.reader.feed.state.phase == "in_step"
+
+
+async def test_a_fill_that_an_answer_tells_is_read_although_the_socket_is_silent() -> None:
+    reader = follower()
+    await reader.reader.prepare()
+    await reader.take(Up())
+    reader.venue.control("advance", ms=1_000)
+    reader.venue.place(ANN, limit(BTC, "B", "0.01", "110000", "Ioc"))
+    (fill,) = reader.journal()
+    reader.reader.feed.expect_fill(fill.order_id, reader.now_ms)
+    await reader.take(Tick())
+    assert reader.fills() == []
+    reader.venue.control("advance", ms=FILL_WAIT_MS)
+    await reader.take(Tick())
+    assert [known.key for known in reader.fills()] == [fill.key]
+    asked = len(reader.source.asked)
+    # Known by now: an answer that comes after the fill's own message asks for nothing.
+    reader.reader.feed.expect_fill(fill.order_id, reader.now_ms)
+    reader.venue.control("advance", ms=FILL_WAIT_MS)
+    await reader.take(Tick())
+    assert len(reader.source.asked) == asked
+
+
+async def test_a_fill_that_never_comes_is_looked_for_a_few_times_only() -> None:
+    reader = follower()
+    await reader.reader.prepare()
+    await reader.take(Up())
+    asked = len(reader.source.asked)
+    reader.reader.feed.expect_fill("77", reader.now_ms)
+    reads = []
+    for _ in range(30):
+        reader.venue.control("advance", ms=1_000)
+        await reader.take(Tick())
+        reads.append(reader.source.asked[asked:].count("userFillsByTime"))
+    assert reads[0] == 0
+    assert 2 <= reads[10] == reads[-1] <= 5
 
 
 async def test_a_clock_that_is_set_and_a_late_standing_change_nothing_of_what_is_read() -> None:

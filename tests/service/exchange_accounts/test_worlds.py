@@ -18,6 +18,8 @@ from tests.service.exchange_accounts.worlds import World, run_world
 
 # So many tests share the worlds, for as many cores as there are.
 CHUNKS = 10
+# Worlds that showed a fault of the service or its link, which is mended.
+BROKEN_ONCE = (1313, 1653)
 
 
 @pytest.mark.soak(worlds=30, full=10_000 // CHUNKS)
@@ -33,6 +35,11 @@ def test_worlds(chunk: int, worlds: int, base_seed: int) -> None:
         if len(broken) >= 3:
             break
     assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", BROKEN_ONCE)
+def test_a_world_that_was_broken_once(seed: int) -> None:
+    run_world(seed)
 
 
 def new_nonce_on_a_retry(patch: pytest.MonkeyPatch) -> None:

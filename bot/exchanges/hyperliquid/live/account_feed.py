@@ -1,8 +1,8 @@
 """An account from its messages and reads: each report once, and whether anything may be missing. Pure.
 
 Fills are booked by the chain of positions. A read of all fills, payments and transfers repairs what the messages lack:
-after each connection, every 5 minutes, when a fill does not fit, and when told positions differ. The positions of the
-exchange must then equal the booked ones.
+after each connection, every 5 minutes, when a fill does not fit, when told positions differ, and when no message tells
+the fill that an answer has told. The positions of the exchange must then equal the booked ones.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ STANDING_MAX_MS: Final = 20 * SECOND_MS
 AGAIN_MS: Final = 2 * SECOND_MS
 # A message of a fill is lost when so many told standings in a row differ: the newest fill may be on its way.
 DIFFERING_MAX: Final = 2
+# An answer to an order has told a fill. Without a message of it, all fills are read after the first of these times, and
+# again until the second; later the regular reads must find it.
+FILL_WAIT_MS: Final = 2 * SECOND_MS
+FILL_GIVEN_UP_MS: Final = 10 * SECOND_MS
 KINDS: Final = ("userFills", "userFundings", "userNonFundingLedgerUpdates", "orderUpdates", "allDexsClearinghouseState")
 
 
@@ -89,6 +93,8 @@ class AccountFeed:
         # told standings in a row that differ from the booked fills
         self._differing = 0
         self._standing_ms = now_ms
+        # Orders that an answer has called filled, and of which no fill is known; when that answer came.
+        self._answered: dict[str, int] = {}
 
     # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,7 +110,8 @@ class AccountFeed:
         """True if all fills must be read."""
         if self.state.phase == "away" or (self._repair_ms is not None and now_ms < self._repair_ms):
             return False
-        is_behind = self.state.phase == "behind" or self._has_differed
+        is_lost = any(now_ms - answered_ms >= FILL_WAIT_MS for answered_ms in self._answered.values())
+        is_behind = self.state.phase == "behind" or self._has_differed or is_lost
         return is_behind or self.records is None or self.records.fills.is_read_due(self.exchange_ms(now_ms))
 
     def is_silent(self, now_ms: int) -> bool:
@@ -154,6 +161,11 @@ class AccountFeed:
             return [state]
         return list(self._standings(row, now_ms).values())
 
+    def expect_fill(self, order_id: str, now_ms: int) -> None:
+        """An answer has called this order filled. If no message tells its fill soon, all fills must be read."""
+        if self.records is None or not self.records.fills.has_fill_of(order_id):
+            self._answered[order_id] = now_ms
+
     def _hear(
         self, reports: Sequence[ExecutionReport | FundingReport | LedgerReport], now_ms: int
     ) -> list[AccountReport]:
@@ -164,6 +176,7 @@ class AccountFeed:
         heard: list[AccountReport] = []
         for report in reports:
             if isinstance(report, ExecutionReport):
+                self._answered.pop(report.order_id, None)
                 heard += self.records.fills.hear(report, self.exchange_ms(now_ms))
             elif isinstance(report, FundingReport):
                 heard += self.records.funding.hear(report)
@@ -211,10 +224,15 @@ class AccountFeed:
             *records.fills.read(rows.fills, rows.read_ms, self.exchange_ms(now_ms)),
         ]
         self._has_read, early, self._early = True, self._early, []
+        told = {report.order_id for report in rows.fills}
+        for order_id, answered_ms in list(self._answered.items()):
+            if order_id in told or now_ms - answered_ms >= FILL_GIVEN_UP_MS:
+                del self._answered[order_id]
         reports += self._hear(early, now_ms)
         difference = self._difference(standings)
         if difference is None:
-            self._has_differed, self._repair_ms = False, None
+            # A read may be older than the answer to an order.
+            self._has_differed, self._repair_ms = False, now_ms + AGAIN_MS if self._answered else None
             return [*reports, *standings.values(), *self._enter("in_step", now_ms, None)]
         # The standings are newer than the fills, so a fill between the two reads is a difference once.
         if self.state.phase != "in_step" or self._has_differed:

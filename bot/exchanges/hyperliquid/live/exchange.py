@@ -17,6 +17,7 @@ from bot.exchanges.hyperliquid.actions.sender import ActionSender, sender_of
 from bot.exchanges.hyperliquid.form import MAIN_DEX
 from bot.exchanges.hyperliquid.json_rows import rows_of
 from bot.exchanges.hyperliquid.live import market_feed
+from bot.exchanges.hyperliquid.live.account_feed import AccountFeed
 from bot.exchanges.hyperliquid.live.account_reader import AccountReader
 from bot.exchanges.hyperliquid.live.candle_record import candle_row, closed_until
 from bot.exchanges.hyperliquid.live.connections import Counters, Down, LiveSocket, Up
@@ -85,6 +86,8 @@ class Hyperliquid:
             )
         self._feeds: dict[str, MarketFeed] = {}
         self._difference_ms: int | None = None
+        # The accounts whose reports are streamed, by address.
+        self._accounts: dict[str, AccountFeed] = {}
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
@@ -211,6 +214,7 @@ class Hyperliquid:
             await self._sender.check(address, self._network)
         reader = AccountReader(account, self._clock, cursor)
         await reader.prepare()
+        self._accounts[address] = reader.feed
         socket = self._socket(reader.subscriptions)
         async for event in socket.events():
             reports = await reader.take(event, socket)
@@ -237,7 +241,12 @@ class Hyperliquid:
         if self._sender is None:
             text = "the link has no agent's key; it only reads"
             return ActionAnswer(action.action_nonce, "not_sent", text=text, code="service_unavailable")
-        return await self._sender.act(action)
+        answer = await self._sender.act(action)
+        for order in answer.orders:
+            if order.outcome == "filled" and order.order_id is not None:
+                for feed in self._accounts.values():
+                    feed.expect_fill(order.order_id, self._clock.now_ms())
+        return answer
 
     def health(self) -> LinkHealth:
         counters, now_ms = self._counters, self._clock.now_ms()
