@@ -19,6 +19,7 @@ from decimal import Decimal
 from html import unescape
 from pathlib import Path
 from random import Random
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -286,19 +287,19 @@ def calendar(trades: list[Closed], month: str) -> list[list[str]]:
 
 def listed(trades: list[Closed], order: str) -> list[list[str]]:
     """The rows of the list on all its pages, without what depends on the forms of instants and durations."""
-    keys: dict[str, Callable[[Closed], object]] = {
-        "newest": lambda one: -one.closed_ms,
-        "worst result": lambda one: (one.net, -one.closed_ms),
-        "best R": lambda one: (one.r is None, -(one.r or 0), -one.closed_ms),
+    keys: dict[str, Callable[[Closed], Any]] = {
+        "newest": lambda trade: -trade.closed_ms,
+        "worst result": lambda trade: (trade.net, -trade.closed_ms),
+        "best R": lambda trade: (trade.r is None, -(trade.r or 0), -trade.closed_ms),
     }
     rows = []
-    for one in sorted(trades, key=keys[order]):  # type: ignore[arg-type]
-        px = [price(usd / size) for usd, size in ((one.spent, one.size), (one.got, one.left))]
-        first_stop = "–" if one.stop is None else f"{one.stop:,.2f}"
-        multiple = "–" if one.r is None else money(one.r)
-        name, excursions = f"{one.market} {one.side}", ("not known", "not known")
-        amounts = money(-one.costs), money(one.net), multiple
-        rows.append([name, one.strategy, f"{one.size:f}", *px, one.exit, first_stop, *excursions, *amounts])
+    for trade in sorted(trades, key=keys[order]):
+        px = [price(usd / size) for usd, size in ((trade.spent, trade.size), (trade.got, trade.left))]
+        first_stop = "–" if trade.stop is None else f"{trade.stop:,.2f}"
+        multiple = "–" if trade.r is None else money(trade.r)
+        name, excursions = f"{trade.market} {trade.side}", ("not known", "not known")
+        amounts = money(-trade.costs), money(trade.net), multiple
+        rows.append([name, trade.strategy, f"{trade.size:f}", *px, trade.exit, first_stop, *excursions, *amounts])
     return rows
 
 

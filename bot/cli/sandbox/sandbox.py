@@ -93,7 +93,7 @@ Then, from anywhere on this machine:
     type=click.Path(path_type=Path),
     default=None,
     metavar="PATH",
-    help="The key of the account's agent: close, cancel and kill are then sent to the exchange.",
+    help="The key of the account's agent: orders, closes, cancels and guardians then act at the exchange.",
 )
 @click.option(
     "--exposure-cap",

@@ -138,7 +138,7 @@ class ExchangeFollower:
             self.link_changed()
 
     def _see_agent(self) -> None:
-        """Note which agent may act, how far the exchange's clock is from ours, and what is left of the budget."""
+        """Store the agent that may act, the difference of the clocks, and the actions left, when one has changed."""
         account, health = self.account, self.health
         if account is None or account.exchange is None or health is None:
             return

@@ -29,7 +29,7 @@ STEP_BPS: Final = 5
 MINUTE_MS: Final = 60_000
 # Steps in a minute and market, if at least so many actions are left of the account's budget.
 STEPS: Final = ((2_000, 4), (1_000, 2), (0, 0))
-# While it is not known what is left, as if it were little.
+# Steps in a minute while nobody knows how many actions are left.
 STEPS_UNKNOWN: Final = 2
 
 

@@ -102,7 +102,7 @@ def test_the_block_replaces_the_section_alone() -> None:
     for text, after in (
         ("a: 1\n", block + "\na: 1\n"),
         ("account: {x: 1}\nb: 2\n", block + "b: 2\n"),
-        ("a: 1\naccount:\n  # note\n  x: 1\n\n  y: 2\n\n# of b\nb: 2\n", f"a: 1\n{block}\n# of b\nb: 2\n"),
+        ("a: 1\naccount:\n  # note\n  x: 1\n\n  y: 2\n\n# Next.\nb: 2\n", f"a: 1\n{block}\n# Next.\nb: 2\n"),
         ("account:\n  x: 1\n", block),
         ("account: {exposure_cap_usd: 7, x: 1}\n", word + "  exposure_cap_usd: 7\n"),
         # A cap of play money does not rise with the network; one of the main network is an edit.

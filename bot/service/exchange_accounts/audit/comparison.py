@@ -97,8 +97,8 @@ def _order_text(order: Any) -> str:
 
 
 def _value(ours: AccountBooks) -> Iterator[BookDifference]:
-    """The value at the exchange's marks is what was gained and unrealized profit. The marks and the exchange's entry
-    prices, which it rounds, cancel out: what is left is that our sums give the cash.
+    """The cash of our books against the sum of their rows. The same comparison at the exchange's marks would add the
+    same unrealized profit to both sides, so no mark is read.
     """
     if ours.sum is not None and ours.sum != ours.cash:
         yield BookDifference("value", "USD", format_e8(ours.cash), format_e8(ours.sum))
